@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rewardflow.errors import InvalidInput
-from rewardflow.reward.limits.learnt_rate import LearntRate
+from rewardflow.reward.limits.learning.learnt_rate import LearntRate
+from rewardflow.reward.limits.learning.refusals import Refusals
 from rewardflow.reward.limits.rate_limit_headers import read_limits
-from rewardflow.reward.limits.refusals import Refusals
 from rewardflow.reward.limits.surprising_numbers import AnnouncedLimit, AskedWaits, UsualTokens
 from rewardflow.reward.settings import MAX_REFUSED
 

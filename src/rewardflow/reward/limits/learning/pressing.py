@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 _FIRST_STEP = 6.0  # times the rate that is accepted
 _LEAST_FIRST_GAIN = 1.15  # as a factor of what is accepted at the polite rate

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 TEST_RATE = 0.7  # of the accepted rate: far enough below a limit that it refuses nothing
 _LEAST_TESTED_SHARE = 0.03

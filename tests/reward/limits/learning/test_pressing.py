@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rewardflow.reward.limits.pressing import Press, hardly_refuses, weight_of_refusal
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.pressing import Press, hardly_refuses, weight_of_refusal
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 Accepted = Callable[[float], float]
 """Accepted calls per second at a rate."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 NARROW_SWEEP = 1.1  # the last rate by the first; a wider sweep would say little about a service with a small burst
 NARROW_SWEEP_CALLS = 12  # half of them may be refused before the first refusal arrives

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rewardflow.reward.limits.refusals import Refusals
-from rewardflow.reward.limits.soft_limits import SoftLimitEvidence, burst_size, refuses_bursts
+from rewardflow.reward.limits.learning.refusals import Refusals
+from rewardflow.reward.limits.learning.soft_limits import SoftLimitEvidence, burst_size, refuses_bursts
 
 MINUTE_S = 60.0
 

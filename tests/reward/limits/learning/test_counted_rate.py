@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rewardflow.reward.limits import counted_rate as counts
-from rewardflow.reward.limits.counted_rate import MostlyRefused
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning import counted_rate as counts
+from rewardflow.reward.limits.learning.counted_rate import MostlyRefused
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 
 def counted(num_refused: int, *, every: int, rate: float = 10.0, stopped_s: float = 0.0) -> Refusals:

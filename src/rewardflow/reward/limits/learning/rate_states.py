@@ -28,10 +28,10 @@ import math
 from collections import deque
 from typing import Literal
 
-from rewardflow.reward.limits.chance_refusals import TEST_RATE
-from rewardflow.reward.limits.counted_rate import MostlyRefused
-from rewardflow.reward.limits.rate_probes import LEAST_EXCESS, RateClimb, RateSweep, SavedAllowance
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.chance_refusals import TEST_RATE
+from rewardflow.reward.limits.learning.counted_rate import MostlyRefused
+from rewardflow.reward.limits.learning.rate_probes import LEAST_EXCESS, RateClimb, RateSweep, SavedAllowance
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 RateState = Literal[
     "free", "searching", "listening", "sweeping", "climbing", "holding", "testing", "bursting", "pressing"

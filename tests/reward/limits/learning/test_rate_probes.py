@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rewardflow.reward.limits.rate_probes import RateClimb, RateSweep, SavedAllowance
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.rate_probes import RateClimb, RateSweep, SavedAllowance
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 
 def saved_for(seconds: float, rate: float = 10.0) -> SavedAllowance:

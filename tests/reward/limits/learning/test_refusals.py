@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import random
 
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 
 def test_what_was_accepted_between_the_first_and_the_last_refusal_gives_the_rate() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rewardflow.reward.limits.long_stops import LongStops
+from rewardflow.reward.limits.learning.long_stops import LongStops
 
 
 def test_the_calls_from_one_stop_to_the_next_bound_the_rate_from_below() -> None:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from rewardflow.reward.limits.rate_probes import RateClimb
-from rewardflow.reward.limits.rate_states import RateStates
+from rewardflow.reward.limits.learning.rate_probes import RateClimb
+from rewardflow.reward.limits.learning.rate_states import RateStates
 
 
 def send(states: RateStates, num_calls: int, now: float = 0.0) -> float:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.reward.limits.chance_refusals import MOST_SHARE
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.chance_refusals import MOST_SHARE
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 ENOUGH_ACCEPTED = 20  # accepted calls between refusals that make a count usable: 5 % exact
 _GOOD_ACCEPTED = 100  # accepted calls that make a count good enough to hold at: 1 % exact

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 _LEAST_CALLS = 200  # that were held at a rate, before their refusals are evidence
 _LEAST_HOLDS = 2

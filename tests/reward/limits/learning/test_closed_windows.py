@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rewardflow.reward.limits.closed_windows import ClosedWindows, Opening
+from rewardflow.reward.limits.learning.closed_windows import ClosedWindows, Opening
 
 ECHO_S = 0.05
 LISTEN_S = 0.06

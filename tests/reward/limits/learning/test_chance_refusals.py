@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rewardflow.reward.limits.chance_refusals import ChanceRefusals
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.chance_refusals import ChanceRefusals
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 
 def after_a_test(refused: set[int], *, share: float = 0.05, most_calls: int = 400) -> ChanceRefusals:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rewardflow.reward.limits.learnt_rate import LearntRate
-from rewardflow.reward.limits.refusals import Refusals
+from rewardflow.reward.limits.learning.learnt_rate import LearntRate
+from rewardflow.reward.limits.learning.refusals import Refusals
 
 
 class Sender:

@@ -25,9 +25,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from rewardflow.reward.limits.chance_refusals import MOST_SHARE, ChanceRefusals
-from rewardflow.reward.limits.closed_windows import ClosedWindows, Opening
-from rewardflow.reward.limits.counted_rate import (
+from rewardflow.reward.limits.learning.chance_refusals import MOST_SHARE, ChanceRefusals
+from rewardflow.reward.limits.learning.closed_windows import ClosedWindows, Opening
+from rewardflow.reward.limits.learning.counted_rate import (
     ENOUGH_ACCEPTED,
     accepts_nothing,
     counted_rate,
@@ -39,9 +39,9 @@ from rewardflow.reward.limits.counted_rate import (
     shows_first_limit,
     shows_no_burst,
 )
-from rewardflow.reward.limits.long_stops import LongStops
-from rewardflow.reward.limits.pressing import LONGEST_PRESS_S, Press, hardly_refuses, weight_of_refusal
-from rewardflow.reward.limits.rate_probes import (
+from rewardflow.reward.limits.learning.long_stops import LongStops
+from rewardflow.reward.limits.learning.pressing import LONGEST_PRESS_S, Press, hardly_refuses, weight_of_refusal
+from rewardflow.reward.limits.learning.rate_probes import (
     LEAST_EXCESS,
     MOST_FIRST_EXCESS,
     NARROW_SWEEP,
@@ -50,9 +50,9 @@ from rewardflow.reward.limits.rate_probes import (
     WIDE_SWEEP_CALLS,
     RateClimb,
 )
-from rewardflow.reward.limits.rate_states import FIRST_RATE, HOLD_SHARE, LEAST_RATE, RateState, RateStates
-from rewardflow.reward.limits.refusals import Refusals
-from rewardflow.reward.limits.soft_limits import SoftLimitEvidence, burst_size, refuses_bursts
+from rewardflow.reward.limits.learning.rate_states import FIRST_RATE, HOLD_SHARE, LEAST_RATE, RateState, RateStates
+from rewardflow.reward.limits.learning.refusals import Refusals
+from rewardflow.reward.limits.learning.soft_limits import SoftLimitEvidence, burst_size, refuses_bursts
 
 _ROUNDING = 1e-6
 _PLAUSIBLE_SHARE = 0.7  # of a proven rate; a count below this lost much of its time in stops

@@ -1,0 +1,1 @@
+"""Learns from 429s how many calls a second a service accepts."""
