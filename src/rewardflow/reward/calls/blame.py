@@ -88,11 +88,13 @@ class Blame:
     def answered(self, endpoint: Endpoint, started_s: float, now: float) -> list[Job]:
         """Records the answer to a call; returns the jobs that were held back and may be asked about again."""
         self._answered_s = now
-        self._answered_start_s = max(self._answered_start_s, started_s)
+        if started_s > self._answered_start_s:
+            self._answered_start_s = started_s
         self._num_answered += 1
-        undecided = self._undecided.get(endpoint)
-        while undecided and undecided[0][0] <= started_s:
-            undecided.popleft()[1].is_suspect = True
+        if self._undecided:
+            undecided = self._undecided.get(endpoint)
+            while undecided and undecided[0][0] <= started_s:
+                undecided.popleft()[1].is_suspect = True
         if self._excused:
             for job in [job for job, failed_s in self._excused.items() if failed_s <= started_s]:
                 job.is_suspect = job.is_suspect or (job.fault is not None and job.fault.kind == "timeout")

@@ -109,7 +109,7 @@ class Pace:
         self._budget = None if tpm is None or tpm == "auto" else TokenBudget(tpm)
         self._interval_s = 0.0 if rpm is None or rpm == "auto" else 60.0 / rpm
         self._next_at = -math.inf
-        self._started_at = -math.inf  # the last call
+        self._started_at = -math.inf  # the last call at a learnt rate
         self._stopped_until = -math.inf
         self._refusals = Refusals() if self._learnt is None else self._learnt.current
         self._usual_tokens = UsualTokens()
@@ -122,9 +122,10 @@ class Pace:
     @property
     def rpm(self) -> float | None:
         """Requests a minute that the service accepts, set or learnt; None while nothing limits them."""
-        if self._learnt is not None:
-            return None if self._learnt.accepted_rate is None else 60.0 * self._learnt.accepted_rate
-        return 60.0 / self._interval_s if self._interval_s > 0.0 else None
+        if self._interval_s == 0.0:
+            return None
+        accepted_rate = None if self._learnt is None else self._learnt.accepted_rate
+        return 60.0 / self._interval_s if accepted_rate is None else 60.0 * accepted_rate
 
     @property
     def tpm(self) -> float | None:
@@ -158,9 +159,11 @@ class Pace:
         When the call ends, pass the result to `succeeded`, `limited` or `abandoned`.
         """
         interval_s, refusals = self._interval_s, self._refusals  # as the call is sent; `_space` may change both
-        refusal_weight = 1.0 if self._learnt is None else self._learnt.refusal_weight(now - self._started_at)
-        self._started_at = now
+        refusal_weight = 1.0
         if interval_s > 0.0:
+            if self._learnt is not None:
+                refusal_weight = self._learnt.refusal_weight(now - self._started_at)
+                self._started_at = now
             self._space(now)
             if self._refusals is not refusals:  # a new measurement begins behind this call
                 self._refusals.num_before += 1
@@ -171,7 +174,8 @@ class Pace:
 
     def succeeded(self, start: Start, now: float, tokens_used: int = 0) -> None:
         """Records an answered call. `tokens_used` is what the service reported; 0: no report, keep the reservation."""
-        self._asked_waits.accepted(start.at)
+        if self._asked_waits.wants_accepted:
+            self._asked_waits.accepted(start.at)
         self._announced_rpm.accepted(1.0, now)
         if tokens_used or start.tokens:
             self._announced_tpm.accepted(tokens_used or start.tokens, now)

@@ -82,6 +82,7 @@ class AskedWaits:
     """The waits that refused calls ask for, beside the calls that the service answered."""
 
     def __init__(self) -> None:
+        self.wants_accepted = True  # the next answered call can make a difference
         self._has_accepted = False
         self._doubted_at: float | None = None
         self._is_told = False
@@ -91,12 +92,14 @@ class AskedWaits:
         self._has_accepted = True
         if self._doubted_at is not None and sent_at > self._doubted_at:
             self._doubted_at = None
+        self.wants_accepted = self._doubted_at is not None
 
     def believe(self, wait_s: float, now: float) -> float:
         """Returns how long to wait: a minute, if a service that answers others asks in one answer for longer."""
         if wait_s <= _LONG_WAIT_S or not self._has_accepted or self._doubted_at is not None:
             return wait_s
         self._doubted_at = now
+        self.wants_accepted = True
         if not self._is_told:
             logger.warning(
                 "a service asked to wait %.0f s, after it answered other calls; calls go on in %.0f s unless a second "
