@@ -45,7 +45,7 @@ class FailedCalls:
         if fault.kind == "rate_limited":
             job.num_rejections += attempt.sent.refusal_weight
             job.first_refused_s = min(job.first_refused_s, now)
-            num_failures = math.ceil(job.num_rejections)
+            num_failures = max(1, math.ceil(job.num_rejections))
             has_attempts = is_outage or job.num_rejections < _MAX_REJECTIONS
         else:
             if not is_outage:

@@ -162,7 +162,7 @@ class Pace:
         refusal_weight = 1.0
         if interval_s > 0.0:
             if self._learnt is not None:
-                refusal_weight = self._learnt.refusal_weight(now - self._started_at)
+                refusal_weight = self._learnt.refusal_weight(now - self._started_at, now)
                 self._started_at = now
             self._space(now)
             if self._refusals is not refusals:  # a new measurement begins behind this call

@@ -86,6 +86,10 @@ class ClosedWindows:
         while self._young and self._young[0][1] <= settled_before:
             self._count(*heapq.heappop(self._young))
 
+    def is_closed(self, now: float) -> bool:
+        """Whether the service refuses every call now, and not for longer than a window lasts."""
+        return self._closure.is_sure() and now - self._closure.began.at <= _MOST_CLOSED_S
+
     def sent(self, number: int, now: float, listen_s: float) -> Opening | None:
         """Records that call `number` starts; returns an `Opening` if a closed service has accepted an earlier one.
 

@@ -111,11 +111,14 @@ class LearntRate:
         """The share of calls that are refused because the limit is pressed; 0 if it is not."""
         return 0.0 if self._press is None else self._press.refused_share
 
-    def refusal_weight(self, gap_s: float) -> float:
+    def refusal_weight(self, gap_s: float, now: float) -> float:
         """Returns how much a refusal counts against its request: less than 1 while most calls are refused on purpose.
 
-        `gap_s` is the time since the call before. A call that follows no other closely would be accepted.
+        `gap_s` is the time since the call before. A call that follows no other closely would be accepted. A service
+        that is closed refuses every request.
         """
+        if self._windows.is_closed(now):
+            return 0.0
         if self._press is None or gap_s * self._press.accepted >= _FAR_APART:
             return 1.0
         return weight_of_refusal(self._press.refused_share)
