@@ -99,8 +99,15 @@ def test_a_second_verdict_for_a_rollout_is_found() -> None:
 
 
 def test_too_many_calls_about_a_rollout_are_found() -> None:
-    assert list(check_calls(server_that_told(Told(num_calls=6)), 6)) == []
-    assert len(list(check_calls(server_that_told(Told(num_calls=7)), 6))) == 1
+    assert list(check_calls(server_that_told(Told(num_calls=6)), 6, 10)) == []
+    assert len(list(check_calls(server_that_told(Told(num_calls=7)), 6, 10))) == 1
+
+
+def test_refusals_use_up_no_attempt_but_are_not_repeated_for_ever() -> None:
+    refused = ["too_many_requests", "rate_limit_as_success"] * 5
+    assert list(check_calls(server_that_told(Told(num_calls=16, names=refused)), 6, 10)) == []
+    assert len(list(check_calls(server_that_told(Told(num_calls=17, names=refused)), 6, 10))) == 1
+    assert len(list(check_calls(server_that_told(Told(num_calls=11, names=[*refused, refused[0]])), 6, 10))) == 1
 
 
 def test_a_key_is_found_in_verdicts_files_and_log(tmp_path: Path) -> None:

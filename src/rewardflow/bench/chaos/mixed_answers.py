@@ -25,6 +25,7 @@ from rewardflow.bench.chaos.truth_check import (
 )
 from rewardflow.bench.chaos.wire_faults import LEAVES_BYTES
 from rewardflow.reward.agent import RewardAgent
+from rewardflow.reward.calls.failed_calls import MAX_REJECTIONS
 from rewardflow.types import ScoredGroup
 
 MAX_ATTEMPTS = 3
@@ -58,8 +59,8 @@ async def mixed_answers(seed: int, folder: Path, *, judge: Callable[..., Any] = 
     may_fail = not LEAVES_BYTES.isdisjoint(server.met)
     too_late = timed_out(folder / "run", _GROUP_SIZE)
     complaints += check_verdicts(server, count, verdicts, may_fail=may_fail, too_late=too_late)
-    # A 429 and a failure in an outage use up no attempt, and a refused schema is left out within the same attempt.
-    complaints += check_calls(server, 2 * MAX_ATTEMPTS)
+    # A refused schema is left out within the same attempt.
+    complaints += check_calls(server, 2 * MAX_ATTEMPTS, MAX_REJECTIONS)
     scored = sum(one.is_scored for one in verdicts.values())
     note = f"{concurrency} at once, {server.num_requests} requests, {scored} of {count} scored"
     return Tried(count, tuple(complaints), note)

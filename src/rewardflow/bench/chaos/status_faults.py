@@ -108,3 +108,8 @@ STATUS_FAULTS = (
     *(Misbehaviour(answer.__name__, Carries.PERHAPS, answer) for answer in (text_as_success, created, partial_content)),
     Misbehaviour("absurd_rate_headers", Carries.TRUTH, absurd_rate_headers),
 )
+
+# Refusals that use up no attempt; the last is in `body_faults`.
+RATE_LIMITED = frozenset(
+    {*(name for name in _REFUSALS if name.startswith("too_many_requests")), "rate_limit_as_success"}
+)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rewardflow.bench.chaos.exchange import SCALE
 from rewardflow.bench.chaos.hostile_server import HostileServer, Told
+from rewardflow.bench.chaos.status_faults import RATE_LIMITED
 from rewardflow.observe.events import CallEnded
 from rewardflow.observe.run_directory import read_events
 from rewardflow.types import Reward, ScoredGroup
@@ -69,11 +70,13 @@ def _number(group_id: str, index: int, group_size: int) -> int:
     return int(group_id.removeprefix("group-")) * group_size + index
 
 
-def check_calls(server: HostileServer, max_calls: int) -> Iterator[str]:
-    """Yields a complaint for each rollout that was asked about too often."""
+def check_calls(server: HostileServer, max_calls: int, max_refused: int) -> Iterator[str]:
+    """Yields a complaint for each rollout that was asked about too often; calls answered 429 count apart."""
     for number, told in server.told.items():
-        if told.num_calls > max_calls:
-            yield f"rollout {number} was asked about {told.num_calls} times, allowed are {max_calls}"
+        num_refused = sum(name in RATE_LIMITED for name in told.names)
+        if told.num_calls - num_refused > max_calls or num_refused > max_refused:
+            asked = f"was asked about {told.num_calls} times, {num_refused} of them answered 429"
+            yield f"rollout {number} {asked}; allowed are {max_calls} others and {max_refused} of these"
 
 
 def check_secret(secret: str, verdicts: Mapping[int, Reward], folder: Path, log: str) -> Iterator[str]:

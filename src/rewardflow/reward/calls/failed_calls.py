@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from rewardflow.reward.calls.account_parts import AccountParts
 from rewardflow.reward.calls.attempt import Attempt
@@ -16,7 +17,7 @@ from rewardflow.reward.calls.giving_up import GivingUp
 from rewardflow.reward.calls.retry import Backoff
 from rewardflow.reward.groups.job import Job
 
-_MAX_REJECTIONS = 10  # after this many 429 answers the request itself is the problem; more where most are refused
+MAX_REJECTIONS: Final = 10  # after this many 429 answers the request itself is the problem; more where most are refused
 
 
 class FailedCalls:
@@ -46,7 +47,7 @@ class FailedCalls:
             job.num_rejections += attempt.sent.refusal_weight
             job.first_refused_s = min(job.first_refused_s, now)
             num_failures = max(1, math.ceil(job.num_rejections))
-            has_attempts = is_outage or job.num_rejections < _MAX_REJECTIONS
+            has_attempts = is_outage or job.num_rejections < MAX_REJECTIONS
         else:
             if not is_outage:
                 job.num_failures += 1
