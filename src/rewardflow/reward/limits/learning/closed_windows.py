@@ -117,7 +117,7 @@ class ClosedWindows:
         self._num_refused += 1
         closure = self._closure
         num_accepted = now.num_accepted - closure.began.num_accepted
-        if num_accepted > 0 and not self._stays_closed(now):
+        if num_accepted > 0 and not self._closes_again(now):
             calm = max(0.0, closure.calm - _CALM_OF_RUN) + num_accepted
             self._closure = _Closure(now, min(calm, _MOST_CALM), self._opened)
         elif num_accepted < 0:  # a late refusal: a call that seemed to be accepted was not
@@ -125,8 +125,8 @@ class ClosedWindows:
             self._closure = replace(closure, began=began, calm=max(0.0, closure.calm + num_accepted))
         self._closure = replace(self._closure, num_refused=self._closure.num_refused + 1, last_s=sent_at)
 
-    def _stays_closed(self, now: _Moment) -> bool:
-        """Whether the service opened for a few calls only: a window that slides ends for each call of the last one."""
+    def _closes_again(self, now: _Moment) -> bool:
+        """Takes back an opening that let few calls through, as sliding windows do; says whether it did."""
         if self._before is None:
             return False
         closure, opened = self._before
