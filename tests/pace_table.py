@@ -118,6 +118,7 @@ def families() -> Iterator[tuple[str, list[Setting]]]:
     )
     yield "20 whose limit triples; share of the next five minutes", list(tripled())
     yield "24 that count in windows of 10 or 60 s", list(windowed())
+    yield "6 of 60 a minute that count in sliding windows of 60 s", list(slow_windows())
     yield "12 without a limit that refuse 2 to 20 % at random; share of the first two minutes", list(unlimited())
 
 
@@ -142,6 +143,12 @@ def windowed() -> Iterator[Setting]:
         service = Service(window_s=window_s, slides=slides, jitter_s=jitter_s, replies_s=(replies_s, replies_s))
         kind = "sliding" if slides else "fixed"
         yield Setting(service=service, name=f"{kind} {window_s:.0f} s, delays up to {jitter_s} s, replies {replies_s}")
+
+
+def slow_windows() -> Iterator[Setting]:
+    for jitter_s, slots in itertools.product((0.0, 0.02, 0.2), (64, 1024)):
+        service = Service(rpm=60.0, window_s=60.0, slides=True, jitter_s=jitter_s)
+        yield Setting(service=service, slots=slots, rpm=60.0, name=f"delays up to {jitter_s} s, {slots} slots")
 
 
 def unlimited() -> Iterator[Setting]:
