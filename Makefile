@@ -30,8 +30,8 @@ OWN := $(call stale_unless,.venv,.core)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # the stamps share one environment
-.PHONY: help demo test check bench chaos fix lock clean stale chromium
-.PHONY: test-local-judge test-oracle test-browser test-ray test-verl test-verl-all test-trl test-serve test-megatron test-vllm test-torch test-real-size bench-trainer bench-trl bench-verl
+.PHONY: help demo test check bench chaos fix lock clean stale chromium shells
+.PHONY: test-local-judge test-oracle test-browser test-completion test-ray test-verl test-verl-all test-trl test-serve test-megatron test-vllm test-torch test-real-size bench-trainer bench-trl bench-verl
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -54,6 +54,9 @@ test-oracle: .venv-oracle/.ready ## compare the algorithms with verl's, number b
 
 test-browser: .venv-browser/.ready chromium ## look at the run report in a real browser
 	@.venv-browser/bin/python -m pytest tests/browser $(ARGS)
+
+test-completion: .venv/.dev shells ## complete command lines in bash, zsh and fish
+	@$(BIN)/python -m pytest tests/cli/setup/test_completion_scripts.py $(ARGS)
 
 test-ray: .venv-ray/.ready ## test the shared agent and training on Ray clusters on this machine
 	@.venv-ray/bin/python -m pytest -o faulthandler_timeout=600 tests/ray_cluster $(ARGS)
@@ -178,6 +181,15 @@ chromium:
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; \
 	else \
 	  echo "test-browser needs chromium. On Debian: apt-get install chromium" >&2; exit 1; \
+	fi
+
+shells:
+	@command -v zsh >/dev/null && command -v fish >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing zsh and fish"; \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y zsh fish >/dev/null; \
+	else \
+	  echo "test-completion needs zsh and fish. On Debian: apt-get install zsh fish" >&2; exit 1; \
 	fi
 
 # The benchmark runs TRL in a process that sees nothing of ours but the contenders.
